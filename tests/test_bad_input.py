@@ -649,3 +649,9 @@ def test_an_integer_beyond_64_bits_is_told_the_largest():
     problem = sj.Problem(SquaredLoss(np.eye(2), np.ones(2)), L1(0.1))
     with pytest.raises(ValueError, match="the largest is 2147483647"):
         sj.solve(problem, maxiter=10**20)
+
+
+def test_a_traced_maxiter_is_a_scalar():
+    problem = sj.Problem(SquaredLoss(np.eye(4, 3), np.ones(4)), L1(0.1))
+    with pytest.raises(ValueError, match=re.escape("fista: maxiter has shape (1,); it must be 0-d")):
+        jax.jit(lambda m: sj.fista(problem, maxiter=m))(jnp.array([5]))

@@ -81,17 +81,15 @@ class Protocol(Pytree):
     @classmethod
     def _provider(cls, name: str) -> Any:
         """The class that defines a name: in its body, as a field or as a leaf; else the root, or None."""
-        found: Any = next((base for base in cls.__mro__ if name in vars(base)), None)
-        if found not in (None, cls._root):
-            return found
-
-        def states(base: Any) -> bool:
-            return name in get_annotations(base, **_FORMAT) or name in vars(base).get("_leaves", ())
-
         # A subclass lists the leaves of its base again and may annotate them, which replaces nothing: the
         # last base that states a field or a leaf has introduced it.
-        stating = [base for base in cls.__mro__ if base is not cls._root and states(base)]
-        return stating[-1] if stating else found
+        annotating = [base for base in cls.__mro__ if name in get_annotations(base, **_FORMAT)]
+        listing = [base for base in cls.__mro__ if name in vars(base).get("_leaves", ())]
+        below = [base for base in cls.__mro__ if base is not cls._root]
+        introducing = [base for base in below if base in annotating or base in listing][-1:]
+        fields = [base for base in annotating if base in introducing or base is cls._root]
+        found: Any = next((base for base in cls.__mro__ if name in vars(base) or base in fields), None)
+        return found if found not in (None, cls._root) else next(iter(introducing), found)
 
     @classmethod
     def _check_replaced(cls, parent: Any) -> None:

@@ -98,6 +98,8 @@ def _as_maxiter(name: str, maxiter: ArrayLike) -> jax.Array:
         return on_device(as_int(name, maxiter, 0, floats=True), np.dtype(np.int32))
     if not jnp.issubdtype(jnp.result_type(maxiter), jnp.integer):
         raise TypeError(f"{name} must be an integer, got {jnp.result_type(maxiter)} under jit.")
+    if jnp.ndim(maxiter):
+        raise ValueError(f"{name} has shape {jnp.shape(maxiter)}; it must be 0-d.")
     large = jnp.asarray(maxiter, jnp.float32) >= 2.0**31  # the cast would wrap around
     return jnp.where(large, INT32_MAX, jnp.asarray(maxiter, jnp.int32))
 

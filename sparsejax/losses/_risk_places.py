@@ -93,6 +93,15 @@ def _numbered(xp: Any, new: Any) -> Any:
 
 
 def _windows_of(xp: Any, order: Any, group: Any, events: Any, keys: tuple[Any, ...]) -> Windows:
+    """The `Windows` of all rows.
+
+    Args:
+      xp: the module `jax.numpy` or `numpy`.
+      order: (n,), as in `Places`.
+      group: (n,), by place: the number of the stratum and time, 0, 1, ...
+      events: (n,) booleans, by place.
+      keys: stratum, time and time of entry of each row, (n,) each, not by place.
+    """
     stratum, time, entry = keys
     n = len(order)
     # For each row, the number of rows of earlier strata, plus the number of rows of its own stratum with a

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.linalg import columns, eps_of, like, safe_divide
+from sparsejax._core.linalg import columns, eps_of, like, safe_divide, unit_of
 from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._rules import feasible
 from sparsejax.penalties._terms import MAX_CYCLES, dykstra, joined, shared
@@ -35,7 +35,8 @@ def gauge(penalty: Penalty, Z: jax.Array) -> jax.Array:
 
     Source: Dinkelbach, Management Science 13(7), 1967.
     """
-    with_derivatives = penalty, Z
+    unit, inverse = unit_of(Z)  # the squares of Z below may overflow or underflow
+    with_derivatives = penalty, Z * inverse
     penalty, Z = lax.stop_gradient(with_derivatives)
     size, rtol = jnp.max(jnp.abs(Z)), 100 * eps_of(Z)  # bounds that differ by less are equal up to rounding
 
@@ -59,7 +60,8 @@ def gauge(penalty: Penalty, Z: jax.Array) -> jax.Array:
     end = lax.while_loop(
         lambda c: (c.high > c.low * (1 + rtol)) & (c.low < jnp.inf) & (c.n < MAX_ROUNDS), round_, start
     )
-    return _with_derivative(end.high, _ratio(*with_derivatives, end.best))
+    top = unit * _with_derivative(end.high, _ratio(*with_derivatives, end.best))
+    return jnp.where(jnp.isfinite(size), top, size)  # NaN for NaN
 
 
 def largest_ratio(better: Callable[..., jax.Array], values: tuple[jax.Array, ...], dtype: Any) -> jax.Array:

@@ -179,12 +179,14 @@ class Box(Penalty, leaves=("low", "high")):
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """sum_ij max(low_i z_ij, high_i z_ij), shape (), for Z with ``dual_scale(Z) > 0``.
 
-        The bound with the larger product counts as 0 if it is infinite: `dual_scale` is then 0, or z is 0.
+        If the bound with the larger product is infinite, the other bound counts, or 0 if both are infinite:
+        `dual_scale` is then 0, or z is 0.
         """
         Zt = checked(self, Z, "Z")
         low, high = self.bounds(Zt)
-        best = jnp.where(Zt > 0, high, low)
-        return jnp.sum(jnp.where(jnp.isinf(best), 0, best) * Zt)
+        best, other = jnp.where(Zt > 0, high, low), jnp.where(Zt > 0, low, high)
+        best = jnp.where(jnp.isinf(best), jnp.where(jnp.isinf(other), 0, other), best)
+        return jnp.sum(best * Zt)
 
     def dual_scale(self, Z: jax.Array) -> jax.Array:
         """0 if an entry of Z has the sign of an infinite bound, else inf; shape ()."""

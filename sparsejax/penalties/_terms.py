@@ -64,7 +64,8 @@ def split(
     parts, open_ = [], []
     for term, part in zip(penalty.terms, guess, strict=True):
         smooth = inside(term, W)
-        slope = jax.grad(term.value)(W)
+        # A user's value may return an integer, such as 0 of a constraint, which has no gradient.
+        slope = jax.grad(lambda W, term=term: jnp.asarray(term.value(W), W.dtype))(W)
         parts.append(jnp.where(smooth, slope, part))
         open_.append(jnp.where(smooth, 0, 1).astype(W.dtype))
     by_slopes = shared(penalty, tuple(parts), Z, tuple(open_))

@@ -224,7 +224,8 @@ def over_norm(alpha: ArrayLike, Wt: jax.Array) -> jax.Array:
 
 def least_ratio(strength: jax.Array, norm: jax.Array) -> jax.Array:
     """min over rows of strength / norm, inf where the norm is 0."""
-    norm = jnp.where(jnp.isinf(strength), 0, norm)  # the derivative of inf / norm would be infinite
+    # The derivative of inf / norm would be infinite; NaN stays.
+    norm = jnp.where(jnp.isinf(strength) & jnp.isfinite(norm), 0, norm)
     return jnp.min(safe_divide(strength, norm, jnp.inf), initial=jnp.inf)
 
 

@@ -211,11 +211,12 @@ def _tail_threshold_jvp(primals: Arrays, tangents: Arrays) -> Pair:
     # alpha = 0 r is 0; then the limit for alpha -> 0, with r = alpha / sqrt(c) in all c largest entries.
     (z, alpha), (dz, dalpha) = primals, tangents
     m, u = tail_threshold(z, alpha), jnp.abs(z)
+    alive = m > 0
     r, alpha = jnp.maximum(u - m[None], 0), jnp.broadcast_to(alpha, m.shape)
     total = jnp.sum(r, axis=0)
     largest = (u == m[None]).astype(u.dtype)
     count = jnp.sum(largest, axis=0)
     shares = safe_divide(r, total[None], largest / jnp.maximum(count, 1)[None])
     per_alpha = safe_divide(alpha, total, safe_divide(1.0, jnp.sqrt(count)))
-    dm = jnp.sum(shares * jnp.sign(z) * dz, axis=0) - per_alpha * dalpha
-    return m, jnp.where(m > 0, dm, 0)
+    shares, per_alpha = jnp.where(alive[None], shares, 0), jnp.where(alive, per_alpha, 0)
+    return m, jnp.sum(shares * jnp.sign(z) * dz, axis=0) - per_alpha * dalpha

@@ -13,7 +13,7 @@ from sparsejax.losses import SquaredLoss
 from sparsejax.models import ofa_lasso
 from sparsejax.problem import Problem
 from sparsejax.sklearn._problems import check_max_iter, fitted, loss_of
-from sparsejax.sklearn._tables import Estimator, centred, filled, gathered, precision, validated
+from sparsejax.sklearn._tables import Estimator, centred, check_dense, filled, gathered, precision, validated
 
 
 @dataclass(eq=False, repr=False)
@@ -84,6 +84,7 @@ class OFALassoRegressor(Estimator, MultiOutputMixin, RegressorMixin, BaseEstimat
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to X (n, d) and y (n, outputs), or (n,) for one output."""
+        check_dense("y", y)
         X, y = validated(self, X, y, multi_output=True, y_numeric=True, ensure_min_samples=2)
         if self.max_iter is not None:
             check_max_iter(self.max_iter)

@@ -20,6 +20,7 @@ from sparsejax.sklearn._tables import (
     as_labels,
     as_sample_weight,
     centred,
+    check_dense,
     gathered,
     precision,
     validated,
@@ -98,6 +99,7 @@ class LabelViewsClassifier(Estimator, ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (n, d) and the labels y (n, views), or (n,) of one view."""
+        check_dense("y", y)
         X, y = validated(self, X, y, multi_output=True)
         weights = as_sample_weight(sample_weight, len(X))
         self._flat = y.ndim == 1

@@ -13,12 +13,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from sparsejax._core.checks import as_strength
+from sparsejax.penalties import split_strengths
 from sparsejax.problem import Problem
 from sparsejax.selection.resampling import subsample_size
 from sparsejax.selection.stability import stability_selection
 from sparsejax.sklearn._classification import encoded, targets
 from sparsejax.sklearn._problems import CLASSIFICATION, REGRESSION, choose, family, strengths
-from sparsejax.sklearn._tables import Estimator, centred, is_text, precision, validated
+from sparsejax.sklearn._tables import Estimator, centred, check_dense, is_text, precision, validated
 
 # The smallest default strength, relative to lambda_max. Weaker strengths would select many noise features.
 DEFAULT_SPAN = 0.1
@@ -97,6 +98,7 @@ class StabilitySelector(Estimator, SelectorMixin, BaseEstimator):
         text = labels.dtype == object and any(map(is_text, labels.ravel()))
         if not of_labels and (text or labels.dtype.kind in "US"):
             raise ValueError(f"y has text labels: loss={self.loss!r} is of numbers; use loss='logistic'.")
+        check_dense("y", y)
         X, y = validated(self, X, y, multi_output=True, y_numeric=not of_labels, ensure_min_samples=2)
         if of_labels:
             classes, codes = encoded(column_or_1d(y), np.ones(len(y)))
@@ -112,6 +114,8 @@ class StabilitySelector(Estimator, SelectorMixin, BaseEstimator):
             beta = as_strength("beta", self.beta if "beta" in has else 0).astype(X.dtype)
             loss = LOSSES[self.loss](X, Y.astype(X.dtype), intercept=True)
             problem = Problem(loss, penalty_of(jnp.ones((), X.dtype), beta))
+            if not split_strengths(problem.penalty)[0]:
+                raise ValueError(f"penalty={self.penalty!r} has no strength that alphas could multiply.")
             alphas = strengths("alphas", self.alphas, problem, True, X.dtype, DEFAULT_SPAN)
             stable = stability_selection(
                 problem,

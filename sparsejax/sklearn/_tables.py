@@ -95,7 +95,6 @@ def validated(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) 
     """
     check_unmasked("X", X)
     check_unmasked("y", y)
-    check_dense("y", y)
     if isinstance(y, list | tuple) and not options.get("y_numeric"):
         y = complete_labels("y", y)  # numpy would turn NaN and numbers into texts if one label is a text
     if sparse.issparse(X) and X.dtype.kind in "biu":

@@ -182,17 +182,17 @@ class Descent:
         again = enough & ((last.used == 0) | ~near | jnp.any(outside))
         gram = apply_if(of_all_lanes(again), lambda gram: self._gram(W, facts, gram, on, ratio), last)
         ix = gram.ix
-        at = take(Wt, ix, 1)
+        weights = take(Wt, ix, 1)
         live = (jnp.arange(ix.shape[0], dtype=jnp.int32) < gram.used) & (ix < Wt.shape[1])
         live &= enough  # without any feature that can move there is no sweep
         entries = None if self.entries is None else take(self.entries, ix, 0)
         blocks = None if self.blocks is None else take(self.blocks, gram.owner, 0)
-        of_ix = at, take(slope, ix, 1), entries, blocks, live, take(ridge, ix, 0)
+        of_ix = weights, take(slope, ix, 1), entries, blocks, live, take(ridge, ix, 0)
         slopes = Slopes(*of_ix, self.nonnegative, layout.tile)
         E, V = descended(gram, slopes.lowered(), GOAL_SHARE)
-        change = jnp.where(V == 0, -at, E.astype(Wt.dtype))
+        change = jnp.where(V == 0, -weights, E.astype(Wt.dtype))
         if self.nonnegative:  # V > 0 in float32 may be negative in the dtype of the problem
-            change = jnp.maximum(change, -at)
+            change = jnp.maximum(change, -weights)
         change = jnp.where(enough, change, 0)
         return like(jnp.zeros_like(Wt).at[:, ix].set(change, mode="drop"), W), gram
 

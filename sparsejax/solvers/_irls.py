@@ -20,6 +20,7 @@ from sparsejax.solvers._chains import solved_by, with_flags
 STEPS_PER_CHECK = 5  # steps between two certificates
 SMOOTHING_DECAY = 0.5  # factor of the smoothing at every step, until the smoothing is ``epsilon``
 MAX_CG_STEPS = 50  # conjugate gradient steps in each Newton step
+CG_TOL = 1e-2  # largest residual of a Newton step, relative to the gradient: the next step corrects the rest
 # Least weight of a row, as a share of the mean eigenvalue of the Hessian. Unpenalised rows have the weight 0,
 # with which the ridge problem may have no unique solution.
 MIN_WEIGHT_SHARE = 1e-9
@@ -193,7 +194,7 @@ class _Ridge:
         G, hessian = jax.linearize(jax.grad(self.smooth), W)
         G = G + 2 * like(columns(W) * F[None], W)
         matvec = lambda D: hessian(D) + 2 * like(columns(D) * F[None], D)
-        D, _ = conjugate_gradients(matvec, -G, solve, 1e-2, MAX_CG_STEPS)
+        D, _ = conjugate_gradients(matvec, -G, solve, CG_TOL, MAX_CG_STEPS)
         before, slope = self.objective(W, F), jnp.sum(G * D)
         # Armijo's rule with a share of 1e-4. The last t is 2^-14, the first one below 1e-4.
         too_long = lambda t: ~(self.objective(W + t * D, F) <= before + 1e-4 * t * slope) & (t > 1e-4)

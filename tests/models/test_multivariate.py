@@ -3,6 +3,7 @@
 import functools
 import itertools
 import pickle
+import re
 import sys
 import tracemalloc
 
@@ -739,3 +740,14 @@ def test_no_group_exceeds_a_whole_budget():
     groups, weights = _support_norm.groups_of(d)
     assert {len(group) for group in groups} == {500}
     np.testing.assert_allclose(weights.sum(), 1)
+
+
+def test_a_batch_of_models_says_so():
+    X, y = np.eye(4, 3, dtype=np.float32), jnp.array([1, -1, -1, 1])
+    fit = lambda C: mv.fit(jnp.asarray(X), y, measure=mv.f_beta(), budget=2, C=C)
+    model = jax.vmap(fit)(jnp.array([0.5, 1.0]))
+    assert len(model.message) == 2
+    for use in (lambda: model.decision_function(X), lambda: model.selected, lambda: model.predict(X)):
+        with pytest.raises(ValueError, match=re.escape("a batch of (2,) models")):
+            use()
+    assert jax.vmap(lambda m: m.decision_function(X))(model).shape == (2, 4)

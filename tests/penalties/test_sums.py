@@ -563,6 +563,33 @@ def test_a_box_alone_has_the_conjugate_of_its_entries(low, high):
     w, Z = np.linspace(max(low, -9.0), min(high, 9.0), 1001), np.array([2.0, 0.5, 0.0])
     Z = -Z if np.isinf(high) else Z
     np.testing.assert_allclose(Box(low, high).conjugate(Z), sum(np.max(z * w) for z in Z), rtol=1e-12)
+    at_zero = jax.grad(Box(low, high).conjugate)(jnp.zeros(2))  # a point of the interval: a subgradient
+    assert ((at_zero >= low) & (at_zero <= high)).all()
     X = np.random.default_rng(0).standard_normal((30, 4))
     loss = sj.losses.SquaredLoss(X, X @ np.array([2.0, 0.0, 1.5, -1.0]))
     assert sj.solve(sj.Problem(loss, Box(low, high))).converged
+
+
+@pytest.mark.parametrize("factor", [2.0**-80, 2.0**-64, 2.0**64, 2.0**80])
+def test_dual_norm_of_several_terms_at_any_size(factor):
+    G = sj.groups.from_lists([[0, 1, 2], [2, 3, 4]], num_features=5)
+    Z = jnp.array([1.0, -2.0, 0.5, 3.0, -1.0], jnp.float32)[:, None]
+    for penalty in (GroupLasso(1.0, G), GroupLasso(1.0, G) + L1(0.5)):
+        np.testing.assert_allclose(penalty.dual_norm(Z * factor) / factor, penalty.dual_norm(Z), rtol=1e-5)
+        assert jnp.isnan(penalty.dual_norm(Z.at[0].set(jnp.nan)))
+        assert penalty.dual_norm(0 * Z) == 0
+
+
+class Centred(sj.Penalty, leaves=()):
+    def value(self, W):
+        return 0
+
+    def prox(self, V, scaling=1.0):
+        return V - jnp.mean(V)
+
+
+@pytest.mark.parametrize("other", [NonNegative(), L1(0.05)])
+def test_a_users_value_may_be_an_integer_in_a_sum(other):
+    X, y = np.random.default_rng(0).standard_normal((2, 20, 8))
+    problem = sj.Problem(sj.losses.SquaredLoss(X, y[:, 0]), Centred() + other)
+    assert np.isfinite(sj.fista(problem).objective)

@@ -823,3 +823,10 @@ def test_an_empty_last_fold_is_refused():
     splits = [(second, first), (first, second), (np.arange(60), none)]
     with pytest.raises(ValueError, match="every fold needs a row with a target"):
         SparseRegressorCV("l1", alphas=[0.1], cv=splits).fit(X, Y)
+
+
+@pytest.mark.parametrize("penalty", [penalties.NonNegative(), penalties.Box(-1.0, 1.0)])
+def test_a_selector_needs_a_penalty_with_a_strength(penalty):
+    X = np.random.default_rng(0).standard_normal((40, 6))
+    with pytest.raises(ValueError, match="has no strength that alphas could multiply"):
+        StabilitySelector(penalty, alphas=[0.3, 0.1], num_subsamples=10).fit(X, X[:, 0])

@@ -737,6 +737,12 @@ def test_a_sparse_y_is_refused_by_name(make):
             make().fit(X, two).score(X, scipy.sparse.csr_array(two))
 
 
+def test_labels_of_uncorrelated_groups_may_be_sparse():
+    two = np.c_[CODES > 0, X[:, 0] > 0].astype(float)
+    dense, stored = (UncorrelatedGroupClassifier().fit(X, y) for y in (two, scipy.sparse.csr_array(two)))
+    np.testing.assert_array_equal(stored.coef_, dense.coef_)
+
+
 def test_the_score_of_a_bag_with_two_labels_is_refused():
     bags = np.arange(60) // 3
     model = MILESClassifier().fit(X, bags < 10, bag_ids=bags)

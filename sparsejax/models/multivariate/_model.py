@@ -92,6 +92,11 @@ class Model(
     classes: Classes
     measure: Measure
 
+    def _check_single(self) -> None:
+        """Raise if the model is a batch, as `jax.vmap` of a fit returns."""
+        if batch := np.shape(self.w)[:-1]:
+            raise ValueError(f"this is a batch of {batch} models: use them inside jax.vmap, or one of them.")
+
     def __repr__(self) -> str:
         *batch, features = np.shape(self.w)
         models = f"{batch} models of " if batch else ""
@@ -104,17 +109,19 @@ class Model(
         return self.status == CONVERGED
 
     @property
-    def message(self) -> str:
-        """The status as text; under jit a TypeError."""
+    def message(self) -> str | list[str]:
+        """The status as text, a flat list of texts for a batch; under jit a TypeError."""
         if is_traced(self.status):
             raise TypeError("Model.message is text: read it outside jit and vmap.")
-        return MESSAGES[int(self.status)]
+        texts = [MESSAGES[int(code)] for code in np.ravel(self.status)]
+        return texts if np.ndim(self.status) else texts[0]
 
     @property
     def selected(self) -> np.ndarray:
         """Indices of the features whose weight is not 0, the largest |w| first; under jit a TypeError."""
         if is_traced(self.w):
             raise TypeError("Model.selected has no fixed shape: read it outside jit and vmap.")
+        self._check_single()
         return by_size(np.asarray(self.w))
 
     @property
@@ -133,6 +140,7 @@ class Model(
 
         The scores are a JAX array if X is one, or if w is one and X is dense; otherwise a numpy array.
         """
+        self._check_single()
         sparse = hasattr(X, "tocsc")
         if isinstance(X, jax.Array) or (isinstance(self.w, jax.Array) and not sparse):
             X = as_float("X", X, (2,))

@@ -86,6 +86,7 @@ def printed(
 
 
 def _near(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Whether ``||a - b||^2`` is at most `PRINTED_TOL` times the larger of ``||a||^2`` and ``||b||^2``."""
     return jnp.sum((a - b) ** 2) <= PRINTED_TOL * jnp.maximum(jnp.sum(a * a), jnp.sum(b * b))
 
 
