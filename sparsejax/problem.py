@@ -178,9 +178,9 @@ def in_units(problem: Problem, scaled: Scaled | None) -> Problem:
     penalty = in_their_units(problem.penalty, units.sigma, units.gamma)
     if units.rows is not None:
         penalty = rescaled(penalty, units.rows)
-    known = object.__new__(_InUnits)
-    known._set(smooth=loss, penalty=penalty, even=even_strengths(problem))
-    return known
+    changed = object.__new__(_InUnits)  # the constructor of `Problem` takes no ``even``
+    changed._set(smooth=loss, penalty=penalty, even=even_strengths(problem))
+    return changed
 
 
 class FlatPenalty(Penalty, leaves=("penalty",), static=("restore",)):
@@ -220,6 +220,9 @@ class FlatLoss(Loss, leaves=("loss",), static=("restore",)):
 
     def __call__(self, W: jax.Array) -> jax.Array:
         return self.loss(self.restore(W))
+
+    def valid(self) -> jax.Array:
+        return self.loss.valid()
 
 
 def flattened(problem: Problem, params: Any) -> tuple[Problem, jax.Array, Any]:

@@ -100,8 +100,9 @@ class _Search:
         self.values: list[str] = []
         self.rules: list[Same] = []
         self.functions: list[Same] = []
-        # By memory address; the objects stay here, so that no address is used again.
-        self._seen: dict[int, Any] = {}
+        # By memory address and list: what is seen as a derivative rule may be called on the host too. The
+        # objects stay here, so that no address is used again.
+        self._seen: dict[tuple[int, bool], Any] = {}
 
     def program(self, jaxpr: Any) -> None:
         """Collect from a program and the programs inside, without the constants of the program itself."""
@@ -113,18 +114,25 @@ class _Search:
             for value in equation.params.values():
                 self._reach(value, found, inside=False)
 
-    def _new(self, thing: Any) -> bool:
-        new = id(thing) not in self._seen
-        self._seen[id(thing)] = thing
+    def _new(self, thing: Any, found: list[Same]) -> bool:
+        key = id(thing), found is self.rules
+        new = key not in self._seen
+        self._seen[key] = thing
         return new
 
     def _reach(self, thing: Any, found: list[Same], inside: bool = True) -> None:
-        """Collect from a parameter; ``inside``: a function holds it, so that the program's text lacks it."""
+        """Collect from a parameter of an equation, or from what a function holds.
+
+        Args:
+          thing: the parameter.
+          found: `rules` or `functions`, the list that functions of the user are added to.
+          inside: whether a function holds the thing, so that the program's text lacks it.
+        """
         if isinstance(thing, _PLAIN):
             self.values += [repr(thing)] if inside else []
         elif isinstance(thing, np.ndarray | jax.Array) and not is_traced(thing):
             self.values.append(digest(thing))
-        elif not self._new(thing) or isinstance(thing, _PLACES):
+        elif not self._new(thing, found) or isinstance(thing, _PLACES):
             return
         elif isinstance(thing, ClosedJaxpr):  # with JAX 0.12 every program is one
             # JAX has array types of its own for constants, which are none of those above.

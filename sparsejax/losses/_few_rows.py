@@ -17,7 +17,8 @@ def on_few_rows(loss: SquaredLoss) -> SquaredLoss:
     r"""The same function of W as a loss of d + k rows without weights and without an intercept.
 
     Let B be the rows (X, Y), centred if there is an intercept, and multiplied by the roots of their weights.
-    If ``B = QR``, then :math:`\|B_X W - B_Y\| = \|R_X W - R_Y\|`. Weights must be by row.
+    If ``B = QR``, then :math:`\|B_X W - B_Y\| = \|R_X W - R_Y\|`. Weights must be by row. Do not take
+    derivatives in the data: see `held_out_on_few_rows`.
     """
     loss = _with_even_weights(loss)
     if not loss.has_intercept:
@@ -70,9 +71,9 @@ def _few_rows(loss: SquaredLoss, Y: jax.Array, columns: Callable[[jax.Array], ja
     def updated(i: jax.Array, R: jax.Array) -> jax.Array:
         start = jnp.minimum(i * size, n - size)  # the last block ends with the last row
         part = lambda rows: lax.dynamic_slice_in_dim(rows, start, size)
-        new = jnp.arange(size) >= i * size - start
+        unread = jnp.arange(size) >= i * size - start  # the last block overlaps the block before it
         block = jnp.concatenate([columns(part(loss.X)), part(Z)], axis=1)
-        block = jnp.where(new, part(root), 0)[:, None] * block
+        block = jnp.where(unread, part(root), 0)[:, None] * block
         return jnp.linalg.qr(jnp.concatenate([R, block]), mode="r")
 
     R = lax.fori_loop(0, -(-n // size), updated, jnp.zeros((few, few), loss.dtype))
@@ -85,6 +86,9 @@ def _few_rows(loss: SquaredLoss, Y: jax.Array, columns: Callable[[jax.Array], ja
 
 def _cosines(n: int, dtype: jnp.dtype) -> jax.Array:
     """The orthogonal matrix of the discrete cosine transform, (n, n), whose entries are of about one size."""
-    i = jnp.arange(n, dtype=dtype)
-    C = jnp.cos(jnp.pi / n * (i[None] + 0.5) * i[:, None]) * (2 / n) ** 0.5
+    i = jnp.arange(n, dtype=jnp.int32)
+    # Entry (i, j) is cos(pi (2j + 1) i / 2n). The integer (2j + 1) i, which fits int32 for n up to 32 000, is
+    # reduced to one period, 4n: an angle of up to pi n would have a rounding error n times as large.
+    places = (2 * i[None] + 1) * i[:, None] % (4 * n)
+    C = jnp.cos(jnp.pi / (2 * n) * places.astype(dtype)) * (2 / n) ** 0.5
     return C.at[0].divide(2**0.5)

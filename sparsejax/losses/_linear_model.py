@@ -184,14 +184,14 @@ class LinearModelLoss(Loss):
         return self.X.dtype
 
     def quadratic_model(self) -> QuadraticModel:
-        """The Hessian unless X is sparse; for X in memory also a majorizer and ``least_squares_at``."""
+        """The Hessian unless X is sparse; for X an array also a majorizer and ``least_squares_at``."""
         X = self.X
-        in_memory, plain = not isinstance(X, Products), self.weights is None and not self.has_intercept
+        is_array, plain = not isinstance(X, Products), self.weights is None and not self.has_intercept
         return QuadraticModel(
-            majorizer=self._majorizer if in_memory and self.curvature is not None else None,
+            majorizer=self._majorizer if is_array and self.curvature is not None else None,
             hessian=None if isinstance(X, Sparse) else self._hessian,
             separable=True,
-            least_squares_at=self._least_squares_at if in_memory else None,
+            least_squares_at=self._least_squares_at if is_array else None,
             num_rows=int(X.shape[-2]),
             column_sizes=(lambda: (X.sizes, X.room)) if isinstance(X, Sparse) else None,
             trace=trace_of(X, self.curvature, self.scale) if plain else None,

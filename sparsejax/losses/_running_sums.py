@@ -21,7 +21,8 @@ _jit = functools.partial(jax.jit, inline=True)
 def decays_of(m: jax.Array, strata: jax.Array | None) -> jax.Array:
     """The factors of `decayed_sums`, (n,): e^{m_(i-1) - m_i}, and 0 where a stratum begins.
 
-    m (n,) must not decrease in a stratum; equal numbers of ``strata`` (n,) are adjacent.
+    m (n,) must not decrease in a stratum; equal numbers of ``strata`` (n,) are adjacent. Without strata the
+    first factor is 1: it multiplies a sum of nothing.
     """
     decay = jnp.exp(jnp.minimum(jnp.concatenate([m[:1], m[:-1]]) - m, 0))
     return decay if strata is None else jnp.where(starts_of(strata, m), 0, decay)

@@ -24,19 +24,19 @@ def added_norms(parts: Sequence[Any], params_shape: tuple[int, ...]) -> RowNorm 
     squares = [jnp.asarray(part.strength) for part in parts if is_a(part, SquaredL2)]
     l1 = [jnp.asarray(part.strength) for part in parts if is_a(part, L1)]
     others = [part for part in parts if not is_a(part, SquaredL2, L1)]
-    blocks = [part.row_norm(params_shape) for part in others]
-    groups = [norm.groups for norm in blocks if norm is not None and norm.groups is not None]
-    if None in blocks or not (l1 or blocks):
+    norms = [part.row_norm(params_shape) for part in others]
+    groups = [norm.groups for norm in norms if norm is not None and norm.groups is not None]
+    if None in norms or not (l1 or norms):
         return None
-    if groups and (len(blocks) > 1 or any(strength.ndim for strength in squares)):
+    if groups and (len(norms) > 1 or any(strength.ndim for strength in squares)):
         return None
-    nonnegative = any(norm.nonnegative for norm in blocks if norm is not None)
+    nonnegative = any(norm.nonnegative for norm in norms if norm is not None)
     single = not groups and (len(params_shape) == 1 or params_shape[1] == 1)  # blocks of one entry
     if single:
         l1 = [strength.reshape(-1) if strength.ndim == 2 else strength for strength in l1]
-    if any(strength.shape not in ((), params_shape[:1]) for strength in l1) or not (blocks or single):
+    if any(strength.shape not in ((), params_shape[:1]) for strength in l1) or not (norms or single):
         return None
-    norms = [jnp.asarray(norm.alpha) for norm in blocks] + (l1 if single else [])
+    alphas = [jnp.asarray(norm.alpha) for norm in norms] + (l1 if single else [])
     ridge = reduce(jnp.add, squares) if squares else None
     entries = reduce(jnp.add, l1) if l1 and not single else None
-    return RowNorm(reduce(jnp.add, norms), ridge, groups[0] if groups else None, entries, nonnegative)
+    return RowNorm(reduce(jnp.add, alphas), ridge, groups[0] if groups else None, entries, nonnegative)

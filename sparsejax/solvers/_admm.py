@@ -216,8 +216,8 @@ class _Engine:
 
     def algorithm(self, rho: jax.Array | None) -> Algorithm:
         # The condensed loss has no residuals, which the certificate needs if features are unpenalised.
-        hidden = unpenalised(self.penalty, self.init.shape[0], self.init.dtype).shape[-1] > 0
-        quick = None if hidden or self.cheap is self.smooth else self.cheap
+        any_free = unpenalised(self.penalty, self.init.shape[0], self.init.dtype).shape[-1] > 0
+        quick = None if any_free or self.cheap is self.smooth else self.cheap
         return Algorithm(
             state=(self.start(rho), jnp.int32(0)),
             block=self.block,
@@ -274,12 +274,12 @@ class _Engine:
 
         # n - 1 iterations, then one more: `balanced` compares the last two states. Both are turns of one
         # loop, so that the iteration is compiled once.
-        def some(last: jax.Array, pair: tuple[State, State]) -> tuple[State, State]:
-            s = pair[1]
-            number = jnp.where(last == 0, n - 1, 1)
-            return s, lax.fori_loop(0, number, lambda _, s: self.iterate(s, prepared), s)
+        def turn(which: jax.Array, last_two: tuple[State, State]) -> tuple[State, State]:
+            s = last_two[1]
+            iterations = jnp.where(which == 0, n - 1, 1)
+            return s, lax.fori_loop(0, iterations, lambda _, s: self.iterate(s, prepared), s)
 
-        old, new = lax.fori_loop(0, 2, some, (s, s))
+        old, new = lax.fori_loop(0, 2, turn, (s, s))
         return self.balanced(old, new, k, n)._replace(prepared=prepared), k + n
 
     def balanced(self, old: State, new: State, k: jax.Array, n: jax.Array) -> State:
@@ -326,6 +326,7 @@ def _at_once(problem: Problem, lanes: Any) -> bool:
     def curvature(smooth: Any) -> tuple[jax.Array, jax.Array, jax.Array | None]:
         model = smooth.quadratic_model()
         laplacian = None if model.laplacian is None else model.laplacian()
+        # The zeros tell the shape of W in one lane: ``problem.smooth`` holds the leaves of all lanes.
         return model.majorizer(), jnp.zeros(smooth.params_shape), laplacian
 
     found = shared_by_lanes(curvature, problem.smooth, lanes.smooth)

@@ -148,8 +148,8 @@ def _forward(
         # Near the optimum the two sides are nearly equal: allow for their rounding, and for the rounding of W
         # times the slope, which is not small if W is constrained.
         rounding = 10 * eps * (jnp.abs(value) + jnp.sum(jnp.abs(G * W)))
-        short: jax.Array = smooth(W) <= bound + rounding
-        return ~short & (n < MAX_HALVINGS)
+        bound_holds: jax.Array = smooth(W) <= bound + rounding
+        return ~bound_holds & (n < MAX_HALVINGS)
 
     def shrink(carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         _, step, n = carry

@@ -29,10 +29,10 @@ from sparsejax.solvers._norm_blocks import blocks_of
 from sparsejax.solvers._scaled_least_squares import least_squares
 from sparsejax.solvers._trend import Trend
 
-MAX_STEPS = 50
+MAX_STEPS = 50  # of the solver, and of `Newton` in one step where groups differ in size
 GAP_SHARE = 0.01  # gap of the least squares problem, as a share of the gap of the whole
-# Beyond these limits `variational_newton` is faster. Least squares of several columns: entries of W for each
-# row of X, and columns. Groups: features for each row.
+# Beyond these limits `variational_newton` is faster. For least squares of several columns they limit the
+# entries of W for each row of X, and the columns of W; for groups, the features for each row of X.
 MAX_ENTRIES_PER_ROW, MAX_FEATURES_PER_ROW_OF_GROUPS = 80, 20
 MAX_COLUMNS = 10
 # With fewer features than MIN_FEATURES, and for one column also fewer entries of X than MIN_ENTRIES_OF_X,

@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.linalg import columns, safe_divide
 from sparsejax._core.linalg import norm as norm_of
 from sparsejax.certificate import Scale, certify
-from sparsejax.driver import Link, prepare
+from sparsejax.driver import Link, kinds, prepare
 from sparsejax.driver.curvature import cautious_step
 from sparsejax.driver.feature_subsets import can_be_active, most_features
 from sparsejax.driver.loop import empty_history, make_solution
@@ -66,10 +66,10 @@ def variational_newton(
 
     A group has one scalar, with :math:`\|C_g\|_F` in place of :math:`\|c_i\|`. The entry of the Hessian for
     two groups is the sum over their members; a bucket holds all of a group or nothing. With a ridge
-    :math:`\tfrac{m}{2}\|w\|^2` the scales are :math:`s = t/(1 + mt)`:
+    :math:`\tfrac{\mu}{2}\|w\|^2` the scales are :math:`s = t/(1 + \mu t)`:
 
     .. math:: K = I + A\operatorname{diag}(s)A^\top , \quad W = \operatorname{diag}(s)\,C , \quad
-              \frac{\partial\phi}{\partial t} = \frac12\Big(\alpha^2 - \frac{\|c\|^2}{(1+mt)^2}\Big) ,
+              \frac{\partial\phi}{\partial t} = \frac12\Big(\alpha^2 - \frac{\|c\|^2}{(1+\mu t)^2}\Big) ,
 
     :math:`\phi` stays convex, since its first term decreases and is convex in s, which is concave in t. The
     residual is dual feasible without scaling.
@@ -110,12 +110,13 @@ def variational_newton(
 def unfit(problem: Problem) -> str | None:
     """Why the solver does not take the problem, in words; None if it does."""
     smooth, penalty = problem.smooth, problem.penalty
-    both = f"{type(smooth).__name__} with {type(penalty).__name__}"
-    if "row norm" not in penalty.provides or "shape" not in smooth.provides:
-        return f"needs a penalty that is a norm of each row or group, got {both}; admm takes any."
-    norm = penalty.row_norm(smooth.params_shape)
+    both = kinds(problem)
+    if "shape" not in smooth.provides:
+        return f"needs a quadratic loss that knows the shape of W, got {both}; fista takes any."
+    norm = penalty.row_norm(smooth.params_shape) if "row norm" in penalty.provides else None
     if norm is None or norm.entries is not None or norm.nonnegative:
-        return f"needs a norm of each row or group of this W, without l1 or NonNegative, got {both}."
+        what = "a norm of each row or group of this W, without l1 or NonNegative"
+        return f"needs {what}, got {both}; admm takes any penalty."
     model = smooth.quadratic_model()
     if model.majorizer is None or not model.exact:
         return f"needs a quadratic loss with one Hessian for all columns, got {both}."

@@ -49,3 +49,22 @@ def test_a_call_while_64_bit_numbers_are_off_leaves_no_float32_behind():
     with jax.enable_x64(True):
         init, tol = sj.driver.prepare("solve", problem, None, None, 10)[1:3]
     assert init.dtype == tol.dtype == np.float64 and tol == 1e-6
+
+
+def test_a_rule_that_is_also_called_on_the_host_is_refused_in_any_order():
+    def both(p, t):
+        return p[0] * 2, t[0] * 2
+
+    @jax.custom_jvp
+    def ruled(x):
+        return x * 2
+
+    ruled.defjvp(both)
+
+    def called(x):
+        like = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return jax.pure_callback(both, (like, like), (x,), (x,))[0]
+
+    for program in (lambda x: ruled(called(x)), lambda x: called(ruled(x))):
+        with pytest.raises(TypeError, match="on the host"):
+            programs.text_of_program("scoring", jax.make_jaxpr(program)(jnp.ones(3)))

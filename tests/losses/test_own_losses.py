@@ -55,3 +55,27 @@ def test_a_reach_may_depend_on_a_leaf():
 
     loss = Own(np.eye(4, 3), np.arange(4.0), 1.0, intercept=True)
     np.testing.assert_allclose(loss.intercept(np.zeros(3)), 1.5)
+
+
+@pytest.mark.parametrize("tree", [False, True])
+def test_a_loss_that_is_not_valid_has_no_answer_on_a_tree_either(tree):
+    class Weighted(sj.Loss, leaves=("w",)):
+        def __call__(self, W):
+            return jnp.sum(self.w * ((W["a"] if tree else W) - 1) ** 2)
+
+        def valid(self):
+            return jnp.all(self.w >= 0)
+
+    class Absolute(sj.Penalty, leaves=("strength",)):
+        def value(self, W):
+            return self.strength * jnp.sum(jnp.abs(W["a"] if tree else W))
+
+        def prox(self, V, scaling=1.0):
+            cut = scaling * self.strength
+            one = lambda v: jnp.sign(v) * jnp.maximum(jnp.abs(v) - cut, 0)
+            return {"a": one(V["a"])} if tree else one(V)
+
+    problem = sj.Problem(Weighted(jnp.array([1.0, 1.0, -1e-3])), Absolute(jnp.asarray(0.1)))
+    init = {"a": jnp.zeros(3)} if tree else jnp.zeros(3)
+    with pytest.warns(sj.ConvergenceWarning):
+        assert not sj.fista(problem, init).converged

@@ -182,3 +182,13 @@ def test_what_keeps_its_rows():
     for name, case in keeps.items():
         assert not saves(*case), name
     assert saves(sj.losses.SquaredLoss(X, y), 10, "warm")
+
+
+def test_few_rows_in_float32(rng):
+    """The error is of the order of rounding, also with hundreds of rows left."""
+    X, y = rng.standard_normal((700, 300)).astype(np.float32), np.ones(700, np.float32)
+    loss = sj.losses.SquaredLoss(X, y)
+    few = on_few_rows(loss)
+    A, B = (np.asarray(x, float) for x in (X, few.X))
+    expected, found = A.T @ A / 1400, float(few.scale) * (B.T @ B)
+    assert np.linalg.norm(found - expected, 2) <= 3e-6 * np.linalg.norm(expected, 2)

@@ -339,3 +339,19 @@ def test_no_iterations_have_the_same_solver_eagerly_and_under_jit(monkeypatch):
         jax.jit(lambda p: sj.variational_newton(p, maxiter=0))(p),
     )
     assert eager.solver == jitted.solver == "variational_newton"
+
+
+def test_the_error_names_what_does_not_fit():
+    @jax.tree_util.register_pytree_node_class
+    class Own:
+        value = lambda self, W: jnp.sum(jnp.abs(W))
+        prox = lambda self, V, scaling=1.0: jnp.sign(V) * jnp.maximum(jnp.abs(V) - scaling, 0)
+        tree_flatten = lambda self: ((), None)
+        tree_unflatten = classmethod(lambda cls, aux, leaves: cls())
+
+    loss = sj.losses.SquaredLoss(np.eye(3), np.ones((3, 2)))
+    with pytest.raises(TypeError, match="got SquaredLoss with Own"):
+        sj.variational_newton(sj.Problem(loss, Own()))
+    problem = sj.Problem(lambda W: jnp.sum(W * W), sj.penalties.L21(0.1))
+    with pytest.raises(TypeError, match="needs a quadratic loss that knows the shape of W"):
+        sj.variational_newton(problem, jnp.zeros((3, 2)))
