@@ -283,8 +283,9 @@ def warn_unconverged(problem: Any, solution: Solution, tol: ArrayLike | None) ->
         converged = converged | (ended & (measure <= 1000 * eps))
         if converged.all():
             return
-    worst = float(np.max(np.where(converged, 0, measure)))
-    code = int(np.asarray(solution.status)[~converged].ravel()[0])
+    left = np.where(converged, -np.inf, measure)
+    worst = float(np.max(left))
+    code = int(np.ravel(solution.status)[np.argmax(left)])
     text = text_of_failure(problem, code, gap.dtype)
     which = f"{int((~converged).sum())} of {converged.size} solves did" if converged.ndim else "the solve did"
     name = "residual" if np.isnan(gap[~converged]).all() else "relative duality gap"

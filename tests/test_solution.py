@@ -196,3 +196,18 @@ def test_the_warning_names_the_residual_where_the_solve_that_failed_has_no_gap()
     batch = sj.Solution(np.zeros((2, 3)), gap, gap, residual, codes, codes, History(none, none))
     with pytest.warns(sj.ConvergenceWarning, match=r"\(residual 1.0e-01\)"):
         warn_unconverged(None, batch, 1e-6)
+
+
+def test_warning_names_the_status_of_the_worst_solve():
+    gap = np.array([1e-3, np.nan])
+    batch = sj.Solution(
+        np.zeros((2, 3)),
+        np.zeros(2),
+        gap,
+        gap,
+        np.ones(2, np.int32),
+        np.array([MAX_ITER, NON_FINITE], np.int32),
+        History(np.zeros((2, 0)), np.zeros((2, 0))),
+    )
+    with pytest.warns(sj.ConvergenceWarning, match="NaN or infinity"):
+        warn_unconverged(None, batch, 1e-6)

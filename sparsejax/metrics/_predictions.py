@@ -220,7 +220,8 @@ def _auc_of_label(label: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Ar
     differ, edge = s[1:] != s[:-1], jnp.ones(1, bool)
     first, last = jnp.concatenate([edge, differ]), jnp.concatenate([differ, edge])
     # For each sample the weight of negatives with a lower score, and of negatives with at most its score.
-    below = lax.cummax(jnp.where(first, seen - negative, 0))
+    # Neither exceeds the sum of all negatives, although rounded cumulative sums may decrease.
+    below = jnp.minimum(lax.cummax(jnp.where(first, seen - negative, 0)), seen[-1])
     through = lax.cummin(jnp.where(last, seen, seen[-1]), reverse=True)
     positives, negatives = jnp.sum(positive), seen[-1]
     defined = (positives > 0) & (negatives > 0)

@@ -601,3 +601,10 @@ def test_a_traced_index_beyond_int32_is_out_of_range():
     X, far = np.random.default_rng(0).standard_normal((9, 5)), jnp.array([2**32, 1])
     assert jnp.isnan(jax.jit(mean_abs_correlation)(X, far))
     assert jnp.isnan(jax.jit(selection_error)(X, X[:, 0], far)).all()
+
+
+def test_auc_with_weights_is_at_most_one():
+    rng = np.random.default_rng(0)
+    for n in range(1000, 1030):
+        w, scores = rng.random(n).astype(np.float32), np.arange(n, dtype=np.float32)
+        assert metrics.auc(np.arange(n) >= n // 2, scores, w) <= 1

@@ -329,3 +329,16 @@ def test_tune_threshold_refuses_a_bad_loss(bad):
 def test_most_violated_of_an_unsigned_truth():
     labels, _ = mv.most_violated(mv.hamming(), [-5.0, 1.0], np.ones(2, np.uint8))
     assert labels.tolist() == [-1, 1]
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_own_losses_get_numbers_of_numpy():
+    y, v = np.array([1, -1, -1, 1, -1]), np.array([-3.0, -2, -2, -3, -2])
+    precision = lambda a, b, c, d: 100 * (1 - np.where(a + b > 0, a / (a + b), 0))  # 0/0 where none is called
+    assert mv.most_violated(mv.contingency(precision), v, y)[1] == 112
+    assert mv.fit(np.eye(5, 3), y, measure=precision, budget=2, C=1.0).converged
+    assert mv.most_violated(mv.contingency(lambda a, b, c, d: (b + c).clip(0, 2)), v, y)[1] == 14
+    model = mv.fit(np.eye(5, 3), y, measure=precision, budget=2, C=1.0)
+    assert mv.fit(np.eye(5, 3), y, measure=precision, budget=3, C=1.0, init=model).converged
+    none = np.zeros((5, 3))
+    assert model.score(none, y) == -100

@@ -82,7 +82,7 @@ class Measure:
         if self.delta is None:
             pairs = z * (positive.sum() * (~positive).sum() / 100)
             return float(z[positive].sum()) if np.abs(pairs - pairs.round()).max() < 1e-6 else math.nan
-        b, c, p = (float(x.sum()) for x in (added, missed, positive))
+        b, c, p = (np.float64(x.sum()) for x in (added, missed, positive))
         with np.errstate(all="ignore"):
             return float(self.delta(p - c, b, c, len(z) - p - b))
 
@@ -116,7 +116,8 @@ class Measure:
         table = a, given - a, p - a, n - given - p + a
         if self.name == "hamming":
             return (table[0] + table[3]) / n
-        loss = float(_delta(self, *map(float, table)))
+        with np.errstate(all="ignore"):
+            loss = float(_delta(self, *map(np.float64, table)))
         if self.name == "f_beta":
             return 1 - loss / 100
         return -loss if loss > -math.inf else math.nan  # NaN: the measure does not allow the table

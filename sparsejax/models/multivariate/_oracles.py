@@ -123,7 +123,8 @@ def _by_tables(positive: np.ndarray, delta: Delta, search: Search) -> Oracle:
         a, b = search(v[low], P, N)
         z = np.zeros(n, np.int8)
         z[top[a:]], z[low[:b]] = 2, -2
-        return z, float(delta(float(a), float(b), float(p - a), float(q - b)))
+        # Numbers of numpy, as in `search`: Python's raise for 0/0, and have no methods of arrays.
+        return z, float(delta(*map(np.float64, (a, b, p - a, q - b))))
 
     return oracle
 
