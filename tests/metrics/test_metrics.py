@@ -607,4 +607,4 @@ def test_auc_with_weights_is_at_most_one():
     rng = np.random.default_rng(0)
     for n in range(1000, 1030):
         w, scores = rng.random(n).astype(np.float32), np.arange(n, dtype=np.float32)
-        assert metrics.auc(np.arange(n) >= n // 2, scores, w) <= 1
+        assert auc(np.arange(n) >= n // 2, scores, w) <= 1
