@@ -87,17 +87,12 @@ class CoxModel(Estimator, BaseEstimator):
 
         Pairs of rows from different strata count as well.
         """
-        risk = self.predict(X)
+        risk = self.predict(X).astype(float)  # float32 has no weights of 1e39 or 1e-50, and no times of 1e300
         time, event = times_and_events(y)
         check_consistent_length(risk, time)
-        ranks = np.unique(time, return_inverse=True)[1]  # a time may be too large for float32
-        weights = None
-        if sample_weight is not None:
-            weights = as_sample_weight(sample_weight, len(risk))
-            # A power of 2 brings the largest weight near 1: float32 has no weights of 1e39 or 1e-50.
-            weights = np.ldexp(weights, -np.frexp(weights.max())[1])
+        weights = None if sample_weight is None else as_sample_weight(sample_weight, len(risk))
         with precision(risk):
-            return float(concordance_index(ranks, event, risk, weights))
+            return float(concordance_index(time, event, risk, weights))
 
     def _codes(self, strata: Any, rows: int) -> np.ndarray:
         """The number of the stratum of each row, (rows,)."""
